@@ -1,0 +1,68 @@
+"""Checks the schemas against everything that was ever released: `python -m schemas.compatibility [--release]`.
+
+FULL_TRANSITIVE: the newest reader reads every released version, and every released reader reads the newest.
+The judge is Apache's own `avro` package, which shares no code with the codec.
+"""
+
+import json
+import sys
+from typing import Any
+
+from schemas.avro import avro_schema
+from schemas.codec import history_folder, latest_version, released_schema
+from schemas.topics import ALL_TOPICS, Topic
+
+
+def problems(topic: Topic) -> list[str]:
+    """What is wrong with a topic's schema, one line each; empty when all is well."""
+    newest, current = latest_version(topic), avro_schema(topic.record)
+    if newest == 0 or released_schema(topic, newest) != current:
+        return [
+            f"{topic.base_name}: {topic.record.__name__} differs from its released schema v{newest}: "
+            f"run `python -m schemas.compatibility --release` to write v{newest + 1}, and add its golden bytes"
+        ]
+    return incompatibilities(topic, current, range(1, newest + 1))
+
+
+def incompatibilities(topic: Topic, schema: dict[str, Any], versions: range) -> list[str]:
+    """Where `schema` and a released version cannot read each other, in either direction."""
+    from avro.compatibility import ReaderWriterCompatibilityChecker, SchemaCompatibilityType
+    from avro.schema import parse
+
+    found = []
+    candidate = parse(json.dumps(schema))
+    for version in versions:
+        released = parse(json.dumps(released_schema(topic, version)))
+        for direction, reader, writer in (("read", candidate, released), ("be read by", released, candidate)):
+            result = ReaderWriterCompatibilityChecker().get_compatibility(reader, writer)
+            if result.compatibility is not SchemaCompatibilityType.compatible:
+                found.append(f"{topic.base_name}: cannot {direction} v{version}: {'; '.join(result.messages)}")
+    return found
+
+
+def release(topic: Topic) -> str | None:
+    """Write the current schema down as the next version, if it changed. Returns the new file's name."""
+    newest, current = latest_version(topic), avro_schema(topic.record)
+    if newest and released_schema(topic, newest) == current:
+        return None
+    if found := incompatibilities(topic, current, range(1, newest + 1)):
+        raise SystemExit("\n".join([*found, "an incompatible change is a new topic major"]))
+    path = history_folder(topic) / f"v{newest + 1}.avsc"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(current, indent=2, ensure_ascii=False) + "\n")
+    return f"{topic.base_name}/{path.name}"
+
+
+def main() -> int:
+    """Check, or release, every topic."""
+    if sys.argv[1:] == ["--release"]:
+        written = [name for topic in ALL_TOPICS if (name := release(topic))]
+        print("\n".join(written) or "nothing changed")
+        return 0
+    found = [line for topic in ALL_TOPICS for line in problems(topic)]
+    print("\n".join(found) or f"{len(ALL_TOPICS)} topics: schemas agree with every released version")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
