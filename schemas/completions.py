@@ -38,7 +38,7 @@ class FinishReason(WireEnum):
     ERROR = "error"
 
 
-class VersionRun(Record):
+class VersionRun(Record, frozen=True, kw_only=True):
     """A stretch of tokens that one policy version sampled."""
 
     version: Annotated[int, doc("Policy version.")] = 0
@@ -46,7 +46,7 @@ class VersionRun(Record):
     end: Annotated[int, doc("One past its last token.")] = 0
 
 
-class Usage(Record):
+class Usage(Record, frozen=True, kw_only=True):
     """Token counts as told to the harness."""
 
     prompt_tokens: Annotated[int, doc("Tokens of the prompt.")] = 0
@@ -54,7 +54,7 @@ class Usage(Record):
     cached_tokens: Annotated[int, doc("Prompt tokens that the engine found in its cache.")] = 0
 
 
-class CompletionTimings(Record):
+class CompletionTimings(Record, frozen=True, kw_only=True):
     """When each phase of the exchange was reached, epoch µs."""
 
     received_at_us: Annotated[int, doc("The request was read.")] = 0
@@ -63,7 +63,7 @@ class CompletionTimings(Record):
     last_token_at_us: Annotated[int | None, doc("The engine's last token arrived.")] = None
 
 
-class Completion(Record):
+class Completion(Record, frozen=True, kw_only=True):
     """One model exchange: what was new in the request, and exactly what the engine sampled.
 
     The whole prompt is the parent's prompt and completion followed by `prompt_token_ids`; a root has no parent.

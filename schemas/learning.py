@@ -5,7 +5,7 @@ from typing import Annotated
 from schemas.record import Record, doc
 
 
-class Step(Record):
+class Step(Record, frozen=True, kw_only=True):
     """One optimizer step."""
 
     run_id: Annotated[str, doc("The learner's run; the key of the record.")] = ""
@@ -22,7 +22,7 @@ class Step(Record):
     at_us: Annotated[int, doc("When the step was durable, epoch µs.")] = 0
 
 
-class Policy(Record):
+class Policy(Record, frozen=True, kw_only=True):
     """A version of the weights. It is announced only when they are durable."""
 
     policy_id: Annotated[str, doc("The policy; the key of the record.")] = ""

@@ -5,7 +5,7 @@ from typing import Annotated
 from schemas.record import Record, doc
 
 
-class Telemetry(Record):
+class Telemetry(Record, frozen=True, kw_only=True):
     """Gauges of one service at one moment."""
 
     source: Annotated[str, doc("The service; the key of the record.")] = ""
@@ -14,7 +14,7 @@ class Telemetry(Record):
     labels: Annotated[dict[str, str], doc("What the gauges speak of: run, policy, node.")] = {}
 
 
-class Blob(Record):
+class Blob(Record, frozen=True, kw_only=True):
     """Content-addressed bytes: system prompts, tool lists, images, large files."""
 
     sha256: Annotated[str, doc("Digest of the data in hex; the key of the record.")] = ""

@@ -49,7 +49,7 @@ class EndReason(WireEnum):
     """A user stopped it."""
 
 
-class RolloutTimings(Record):
+class RolloutTimings(Record, frozen=True, kw_only=True):
     """When each phase was reached, epoch µs; null: not reached, or not known."""
 
     queued_at_us: Annotated[int | None, doc("The launcher took it on.")] = None
@@ -61,7 +61,7 @@ class RolloutTimings(Record):
     verified_at_us: Annotated[int | None, doc("The verifier ended.")] = None
 
 
-class RolloutEvent(Record):
+class RolloutEvent(Record, frozen=True, kw_only=True):
     """One step in the life of one rollout attempt."""
 
     rollout_id: Annotated[str, doc("The rollout; the key of the record.")] = ""

@@ -5,7 +5,7 @@ from typing import Annotated
 from schemas.record import Record, doc
 
 
-class TaskFile(Record):
+class TaskFile(Record, frozen=True, kw_only=True):
     """A file that stands in the workspace before the harness starts."""
 
     path: Annotated[str, doc("Path inside the workspace, relative, with forward slashes.")] = ""
@@ -14,7 +14,7 @@ class TaskFile(Record):
     executable: Annotated[bool, doc("Whether the file is made executable.")] = False
 
 
-class Harness(Record):
+class Harness(Record, frozen=True, kw_only=True):
     """The agent program that attempts the task."""
 
     name: Annotated[str, doc("Name of the harness pack: react, pi, …")] = ""
@@ -22,14 +22,14 @@ class Harness(Record):
     options: Annotated[str, doc("JSON object: options of the pack.")] = "{}"
 
 
-class Verifier(Record):
+class Verifier(Record, frozen=True, kw_only=True):
     """How a finished rollout becomes a reward."""
 
     kind: Annotated[str, doc("exact, command or reasoning_gym.")] = ""
     options: Annotated[str, doc("JSON object: what the kind needs, for example the expected answer.")] = "{}"
 
 
-class Sampling(Record):
+class Sampling(Record, frozen=True, kw_only=True):
     """How tokens are drawn. In training the proxy applies this, whatever the harness asked for."""
 
     temperature: Annotated[float, doc("Softmax temperature; 0 is greedy.")] = 1.0
@@ -39,7 +39,7 @@ class Sampling(Record):
     seed: Annotated[int | None, doc("Seed of the first completion, when a rollout must repeat.")] = None
 
 
-class Limits(Record):
+class Limits(Record, frozen=True, kw_only=True):
     """What one rollout may use. Reaching a limit ends it cleanly with an end reason of its own; 0 is no limit."""
 
     wall_s: Annotated[float, doc("Seconds from the harness's start to its end.")] = 600.0
@@ -48,7 +48,7 @@ class Limits(Record):
     tokens: Annotated[int, doc("Prompt and completion tokens together.")] = 0
 
 
-class Task(Record):
+class Task(Record, frozen=True, kw_only=True):
     """One task: `group_size` rollouts of it are compared with each other."""
 
     task_id: Annotated[str, doc("Unique within a task set and epoch.")] = ""

@@ -7,7 +7,7 @@ from schemas.record import Record, doc
 from schemas.rollouts import EndReason
 
 
-class Sample(Record):
+class Sample(Record, frozen=True, kw_only=True):
     """One training sequence: a path from a root of the rollout's message tree to a leaf.
 
     `token_ids`, `loss_mask` and `rollout_logprobs` have the same length; where the mask is 0 the logprob is 0.
@@ -21,7 +21,7 @@ class Sample(Record):
     completion_ids: Annotated[list[str], doc("The completions along the path, in order.")] = []
 
 
-class Trajectory(Record):
+class Trajectory(Record, frozen=True, kw_only=True):
     """What one rollout became. Exactly one is written for each finished rollout."""
 
     trajectory_id: Annotated[str, doc("Unique name; derived from the rollout.")] = ""
@@ -56,7 +56,7 @@ class Trajectory(Record):
     assembled_at_us: Annotated[int, doc("When it was assembled, epoch µs.")] = 0
 
 
-class AssemblerProgress(Record):
+class AssemblerProgress(Record, frozen=True, kw_only=True):
     """How far the assembler is on one input partition; written in the transaction of what it emitted."""
 
     partition: Annotated[int, doc("The input partition; the key of the record.")] = 0
