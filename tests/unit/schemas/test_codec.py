@@ -12,7 +12,7 @@ from schemas import ALL_TOPICS, EndReason, Policy, SchemaError, Step, Task, Traj
 from schemas.arrays import pack_floats, pack_ids, pack_mask, unpack_floats, unpack_ids, unpack_mask
 from schemas.avro import avro_schema
 from schemas.samples import sample
-from schemas.topics import POLICIES, TASKS
+from schemas.topics import POLICIES, TASKS, TRAJECTORIES
 
 
 @pytest.mark.parametrize("topic", ALL_TOPICS, ids=lambda topic: topic.base_name)
@@ -49,37 +49,42 @@ def test_key_of_refuses_another_record():
         TASKS.key_of(Step())
 
 
-def test_unknown_enum_symbol_reads_as_unknown():
-    """A writer one version ahead of the reader's enum, seen through a released schema with one symbol more."""
-    newer = avro_schema(Trajectory)
-    enum = next(f["type"] for f in newer["fields"] if f["name"] == "end_reason")
-    enum["symbols"].append("abducted")
-    body = fastavro_bytes(newer, {"end_reason": "abducted"})
-    value = fastavro.schemaless_reader(
-        body, fastavro.parse_schema(newer), fastavro.parse_schema(avro_schema(Trajectory))
-    )
-    assert value["end_reason"] == EndReason.UNKNOWN
-
-
-def test_older_version_reads_with_defaults(tmp_path, monkeypatch):
-    older = avro_schema(Policy)
-    older["fields"] = [f for f in older["fields"] if f["name"] in ("policy_id", "version")]
-    folder = tmp_path / POLICIES.base_name
-    folder.mkdir()
-    (folder / "v1.avsc").write_text(json.dumps(older))
-    (folder / "v2.avsc").write_text(json.dumps(avro_schema(Policy)))
+@pytest.fixture
+def history(tmp_path, monkeypatch):
+    """A history of our own: `history(topic, schema, …)` writes the released versions down."""
     monkeypatch.setattr(codec, "HISTORY", tmp_path)
     for cached in (codec.latest_version, codec._released, codec._reader_schema):
         monkeypatch.setattr(codec, cached.__name__, cached.__wrapped__)
-    data = b"\0\0\0\x08\x01" + fastavro_bytes(older, {"policy_id": "p", "version": 3}).getvalue()
+
+    def write(topic, *schemas):
+        (tmp_path / topic.base_name).mkdir()
+        for version, schema in enumerate(schemas, 1):
+            (tmp_path / topic.base_name / f"v{version}.avsc").write_text(json.dumps(schema))
+
+    return write
+
+
+def test_enum_symbol_that_is_gone_reads_as_unknown(history):
+    older = avro_schema(Trajectory)
+    field = next(f for f in older["fields"] if f["name"] == "end_reason")
+    field["type"]["symbols"].append("abducted")
+    history(TRAJECTORIES, older, avro_schema(Trajectory))
+    data = b"\0\0\0\x05\x01" + avro_body(older, {"end_reason": "abducted"})
+    assert decode(Trajectory, data).end_reason is EndReason.UNKNOWN
+
+
+def test_older_version_reads_with_defaults(history):
+    older = avro_schema(Policy)
+    older["fields"] = [f for f in older["fields"] if f["name"] in ("policy_id", "version")]
+    history(POLICIES, older, avro_schema(Policy))
+    data = b"\0\0\0\x08\x01" + avro_body(older, {"policy_id": "p", "version": 3})
     assert decode(Policy, data) == Policy(policy_id="p", version=3)
 
 
-def fastavro_bytes(schema, value):
+def avro_body(schema, value):
     body = io.BytesIO()
     fastavro.schemaless_writer(body, fastavro.parse_schema(schema), value)
-    body.seek(0)
-    return body
+    return body.getvalue()
 
 
 @given(st.lists(st.integers(-(2**31), 2**31 - 1)), st.lists(st.integers(0, 1)))
