@@ -259,17 +259,18 @@ def policy_faults(log: Log) -> list[str]:
 
 
 def checkpoint_faults(log: Log, state: dict[str, Any]) -> list[str]:
-    """The checkpoint's offsets: all that lies below them was consumed, and nothing consumed is missing from it."""
-    found = []
-    last = log.values("steps")[-1] if log.rows["steps"] else None
-    if last and (state["step"], state["policy_version"]) != (last["step"], last["policy_version"]):
+    """The checkpoint is the one of the newest step; all that lies below its offsets was consumed."""
+    last, found = log.values("steps")[-1], []
+    if state["step"] != last["step"]:
         found.append(f"checkpoint is at step {state['step']}, the log at {last['step']}")
+    if state["collector"]["offsets"] != last["offsets"]:
+        found.append(f"checkpoint has offsets {state['collector']['offsets']}, its step {last['offsets']}")
     done = {g for s in log.values("steps") for g in [*s["groups"], *s["groups_dropped"]]}
-    offsets = {int(p): o for p, o in (last["offsets"] if last else {}).items()}
     for row in log.rows["trajectories"]:
         t = row.value
-        if row.offset < offsets.get(row.partition, 0) and not t["evaluation"] and t["group_id"] not in done:
-            found.append(f"group {t['group_id']} lies before the checkpoint's offsets but was never consumed")
+        consumed = row.offset < last["offsets"].get(str(row.partition), 0)
+        if consumed and not t["evaluation"] and t["group_id"] not in done:
+            found.append(f"group {t['group_id']} lies below the checkpoint's offsets but was never consumed")
     return found
 
 
