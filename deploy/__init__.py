@@ -1,0 +1,1 @@
+"""How the parts become a running system: the `forgestream` command and the local stack."""

@@ -1,0 +1,1 @@
+"""The log: Kafka clients, the service skeleton, assembler, archive and analytics."""

@@ -1,0 +1,1 @@
+"""The local stack: what runs as child processes on one machine."""
