@@ -1,0 +1,1 @@
+"""The way to the engines: vLLM's token API, ids in and ids out."""

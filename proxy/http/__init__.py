@@ -1,0 +1,1 @@
+"""The proxy's face: HTTP in, replies out."""

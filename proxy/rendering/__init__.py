@@ -1,0 +1,1 @@
+"""From messages to token ids and back, with the model's own tokenizer and chat template."""
