@@ -1,0 +1,1 @@
+"""`react`: the project's own small agent, as process and as harness pack."""

@@ -1,0 +1,1 @@
+"""Where rollouts run. `base` is the protocol, `local` runs them as processes of this machine."""

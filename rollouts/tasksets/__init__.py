@@ -1,0 +1,1 @@
+"""Task sets: tasks from files or from generators, checked, and produced to tasks.v1."""
