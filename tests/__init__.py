@@ -1,0 +1,1 @@
+"""The tests. A package, because a dependency installs another one of this name."""
