@@ -1,14 +1,17 @@
-"""Asks the archive in SQL."""
+"""Asks the archive in SQL, for rows as plain dicts."""
 
 from pathlib import Path
 from typing import Any
 
+from ingest.analytics import open_archive
+
 
 def ask_archive(root: Path, sql: str) -> list[dict[str, Any]]:
-    """Rows of one query over the archive's views."""
-    import duckdb
+    """Rows of one query over the archive's views.
 
-    con = duckdb.connect()
-    for name in ("trajectories", "steps", "completions"):
-        con.execute(f"CREATE VIEW {name} AS SELECT * FROM read_parquet('{root}/{name}.v1/**/*.parquet')")
-    return con.sql(sql).to_arrow_table().to_pylist()
+    Raises:
+        AnalyticsError: there is no archive, or the query cannot be answered.
+    """
+    with open_archive(root) as archive:
+        columns, rows = archive.query(sql)
+        return [dict(zip(columns, row, strict=True)) for row in rows]

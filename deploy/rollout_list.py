@@ -76,7 +76,7 @@ def _call(completion: Completion) -> dict[str, Any]:
         "response": completion.response,
         "finish_reason": completion.finish_reason.value,
         "prompt_tokens": completion.prompt_token_count,
-        "completion_tokens": len(completion.completion_token_ids) // 4,
+        "completion_tokens": completion.usage.completion_tokens,
         "policy_version": completion.policy_version_max,
     }
 

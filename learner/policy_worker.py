@@ -58,7 +58,7 @@ _REPORTED = {
 class PolicyWorker:
     """The policy in training.
 
-    fp32 on a CPU, bf16 compute over fp32 weights on a GPU; FSDP2; scaled-dot-product attention over packed rows.
+    fp32 weights, computed with in `settings.precision`; FSDP2; scaled-dot-product attention over packed rows.
 
     Args:
         settings: The learner's settings; the base model is read from `settings.model`.
@@ -183,7 +183,7 @@ def _model_config(settings: LearnerSettings) -> HFModelConfig:
 
 
 def _engine_config(settings: LearnerSettings, on_cpu: bool) -> FSDPEngineConfig:
-    compute = "fp32" if on_cpu else "bf16"
+    compute = settings.precision if settings.precision != "auto" else ("fp32" if on_cpu else "bf16")
     return FSDPEngineConfig(
         strategy="fsdp2",
         use_torch_compile=False,

@@ -56,7 +56,8 @@ class LearnerSettings(ServiceSettings):
     is_threshold: float = Field(default=2.0, gt=1)
     """Where importance weights are truncated."""
     clip_low: float = Field(default=0.2, gt=0, lt=1)
-    """PPO's lower clip."""
+    """PPO's lower clip. Like the other two it bites where π_old is not the policy in training: with `bypass`, or from
+    the second update of a batch on."""
     clip_high: float = Field(default=0.28, gt=0)
     """PPO's upper clip; above the lower one it leaves room for rare tokens (DAPO)."""
     dual_clip: float = Field(default=3.0, gt=1)
@@ -65,6 +66,9 @@ class LearnerSettings(ServiceSettings):
     """Largest gradient norm."""
     micro_batch_tokens: int = Field(default=4096, ge=1)
     """Tokens of one forward and backward pass; a longer sequence goes alone."""
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    """What forward and backward passes compute in; weights and optimizer are fp32. `auto`: bf16 on a GPU, fp32 on a
+    CPU. bf16 pays on CPUs with AMX, at the price of a larger `delta_mean`; on others it is many times slower."""
     threads: int = Field(default=1, ge=1)
     """CPU threads of one computation. More than there are free cores makes it many times slower."""
     seed: int = 0

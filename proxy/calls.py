@@ -68,7 +68,7 @@ class Calls:
             retry_of=attempt.failures.get(digest),
         )
         if (running := attempt.in_flight.get(digest)) is not None:
-            return self._repeat(call, running.broadcast, "joined", lambda: self._leave_exchange(running))
+            return self._repeat(call, running.broadcast, "joined", lambda: self._leave_exchange(attempt, running))
         if is_retry and (answer := attempt.answers.get(digest)) is not None:
             return self._repeat(call, finished(answer), "replayed", lambda: None)
         return self._sample(attempt, call)
@@ -95,7 +95,7 @@ class Calls:
         self._parts.metrics.in_flight.inc()
 
         def done(_exchange: Exchange) -> None:
-            attempt.in_flight.pop(call.digest, None)
+            attempt.forget(call.digest, exchange)
             self._exchanges.discard(exchange)
             self._parts.metrics.in_flight.dec()
 
@@ -106,7 +106,7 @@ class Calls:
 
         def leave() -> None:
             exchange.broadcast.leave(follower)
-            self._leave_exchange(exchange)
+            self._leave_exchange(attempt, exchange)
 
         return Ticket(call, exchange.broadcast, follower, _nothing, leave, exchange.timings)
 
@@ -127,9 +127,12 @@ class Calls:
 
         return Ticket(call, broadcast, follower, record, leave, dict, kind)
 
-    def _leave_exchange(self, exchange: Exchange) -> None:
-        if not exchange.broadcast.done and not exchange.broadcast.followed:
-            exchange.give_up("the harness hung up")
+    def _leave_exchange(self, attempt: Attempt[Exchange], exchange: Exchange) -> None:
+        if exchange.broadcast.done or exchange.broadcast.followed or not exchange.give_up("the harness hung up"):
+            return
+        # A retry that comes from now on is sampled: it must not join a reply that will never be.
+        attempt.forget(exchange.call.digest, exchange)
+        attempt.remember_failure(exchange.call.digest, exchange.call.completion_id)
 
 
 async def _nothing(_answer: Answer) -> None:

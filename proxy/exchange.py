@@ -38,6 +38,10 @@ class Parts:
     log: FilteringBoundLogger
 
 
+# How vLLM says that a prompt does not fit, in its several places.
+_TOO_LONG = ("context length", "maximum model length")
+
+
 class _Stage(Enum):
     SAMPLING = auto()
     COMMITTING = auto()
@@ -68,11 +72,14 @@ class Exchange:
         self._task.add_done_callback(lambda _task: on_done(self))
         return self._task
 
-    def give_up(self, reason: str) -> None:
-        """Nobody waits any more: stop sampling, and record what came. Too late once the record is on its way."""
-        if self._task is not None and self._stage is _Stage.SAMPLING and self._given_up is None:
+    def give_up(self, reason: str) -> bool:
+        """Nobody waits any more: stop sampling, and record what came. False: too late, the record is on its way."""
+        if self._task is None or self._stage is _Stage.COMMITTING:
+            return False
+        if self._given_up is None:
             self._given_up = reason
             self._task.cancel()
+        return True
 
     def timings(self) -> dict[str, float]:
         """Milliseconds by phase, for the log."""
@@ -171,7 +178,7 @@ class Exchange:
             finish="tool_calls" if calls else "length" if sampled.finish == "length" else "stop",
             usage=Usage(len(prompt.ids), len(sampled.ids), sampled.cached_tokens),
             malformed_calls=self._router.malformed,
-            pieces=pieces,
+            pieces=_joined(pieces),
         )
 
     def _failed(self, error: RequestError) -> Outcome:
@@ -248,12 +255,12 @@ class Exchange:
 
     def _count(self, outcome: Outcome) -> None:
         metrics, sampled = self._parts.metrics, self._sampled
-        metrics.phases.labels("render").observe(self._render_s)
-        metrics.phases.labels("ack").observe(self._ack_s)
+        metrics.render_s.observe(self._render_s)
+        metrics.ack_s.observe(self._ack_s)
         if sampled.dispatched_at_us and sampled.last_token_at_us:
-            metrics.phases.labels("engine").observe((sampled.last_token_at_us - sampled.dispatched_at_us) / 1e6)
-            metrics.tokens.labels("prompt").inc(len(self._prompt.ids) if self._prompt else 0)
-            metrics.tokens.labels("sampled").inc(len(sampled.ids))
+            metrics.engine_s.observe((sampled.last_token_at_us - sampled.dispatched_at_us) / 1e6)
+            metrics.prompt_tokens.inc(len(self._prompt.ids) if self._prompt else 0)
+            metrics.sampled_tokens.inc(len(sampled.ids))
         if sampled.cuts:
             metrics.cuts.inc(sampled.cuts)
         if self._router.malformed:
@@ -276,13 +283,26 @@ def _applied(call: Call, max_tokens: int) -> Sampling:
     )
 
 
+def _joined(pieces: list[Piece]) -> list[Piece]:
+    """The same reply in as few pieces as it has: what is kept for repeats should not be one string a token."""
+    joined: list[Piece] = []
+    text: list[str] = []
+    for piece in pieces:
+        if isinstance(piece, str):
+            text.append(piece)
+            continue
+        joined += ["".join(text), piece] if text else [piece]
+        text = []
+    return [*joined, "".join(text)] if text else joined
+
+
 def _told(error: EngineRefused | EngineTrouble | DeliveryError) -> RequestError:
     """What the harness is told of trouble behind the proxy; the record and the log say more."""
     if isinstance(error, DeliveryError):
         return RequestError(Problem.NOT_RECORDED, "the completion could not be recorded")
     if isinstance(error, EngineTrouble):
         return RequestError(Problem.ENGINE_AWAY, "the policy's engine did not answer in time")
-    if error.status == 400 and "context length" in str(error).lower():
+    if error.status == 400 and any(words in str(error).lower() for words in _TOO_LONG):
         return RequestError(Problem.CONTEXT_LENGTH, str(error), param="messages")
     return RequestError(Problem.ENGINE_REFUSED, "the policy's engine refused the request")
 

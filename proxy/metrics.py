@@ -22,7 +22,12 @@ class ProxyMetrics:
             buckets=_SECONDS,
             registry=registry,
         )
+        # Looked up once: a label costs as much as the observation.
+        self.render_s, self.engine_s, self.ack_s, self.total_s = map(
+            self.phases.labels, ("render", "engine", "ack", "total")
+        )
         self.tokens = Counter("forgestream_proxy_tokens", "Prompt and sampled tokens.", ["kind"], registry=registry)
+        self.prompt_tokens, self.sampled_tokens = map(self.tokens.labels, ("prompt", "sampled"))
         self.in_flight = Gauge("forgestream_proxy_in_flight", "Calls being answered.", registry=registry)
         self.prompts = Counter(
             "forgestream_proxy_prompts",

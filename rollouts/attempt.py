@@ -1,7 +1,6 @@
 """Runs one attempt of one rollout: harness, then verifier, told step by step."""
 
 import asyncio
-import math
 import time
 from collections import defaultdict
 from collections.abc import Mapping
@@ -189,6 +188,4 @@ class AttemptRunner:
         except (OSError, RuntimeError, ValueError, TypeError, LookupError) as error:
             _log.exception("verifier failed", rollout_id=submission.rollout_id, attempt=submission.attempt)
             return EndReason.VERIFIER_ERROR, None, f"{type(error).__name__}: {error}"
-        if not all(math.isfinite(value) for value in (verdict.reward, *verdict.rewards.values())):
-            return EndReason.VERIFIER_ERROR, None, f"the verifier gave no finite reward: {verdict.reward}"
         return EndReason.COMPLETED, verdict, verdict.message

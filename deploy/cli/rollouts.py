@@ -1,8 +1,7 @@
-"""`forgestream rollouts`: what became of them, from the log of a running stack."""
+"""`forgestream rollouts`: what became of them."""
 
-import asyncio
 import json
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,6 +16,10 @@ from deploy.cli.options import (
     reachable_kafka,
 )
 from deploy.output import print_rows, say
+
+if TYPE_CHECKING:
+    from deploy.config import Settings
+    from deploy.rollout_source import RolloutRecords
 
 
 def register(app: typer.Typer) -> None:
@@ -36,7 +39,7 @@ def _list(
     state: StateOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List rollouts, the newest last. Of a stopped stack, `forgestream sql` tells the same from the archive.
+    """List rollouts, the newest last: from the log, or from the archive when no stack runs.
 
     \b
     Examples:
@@ -44,16 +47,11 @@ def _list(
       forgestream rollouts list --end-reason harness_error --json
     """
     from deploy.rollout_list import COLUMNS, rollout_rows
-    from ingest.kafka.consumer import read_all
-    from schemas.topics import ROLLOUTS, TRAJECTORIES
 
-    quiet_logs()
-    kafka = reachable_kafka(given(config, assignments, state).settings)
-    events = [r.record for r in asyncio.run(read_all(kafka, ROLLOUTS))]
-    trajectories = [r.record for r in asyncio.run(read_all(kafka, TRAJECTORIES))]
+    records = _records(given(config, assignments, state).settings)
     rows = [
         row
-        for row in rollout_rows(events, trajectories)
+        for row in rollout_rows(records.events, records.trajectories)
         if taskset in ("", row["taskset"]) and end_reason in ("", row["end_reason"])
     ]
     print_rows(rows[-limit:] if limit else rows, COLUMNS, as_json=as_json)
@@ -76,15 +74,23 @@ def _show(
     """
     from deploy.errors import ConfigError
     from deploy.rollout_list import rollout_story
-    from ingest.kafka.consumer import read_all
-    from schemas.topics import COMPLETIONS, ROLLOUTS, TRAJECTORIES
+
+    records = _records(given(config, assignments, state).settings)
+    story = rollout_story(rollout_id, records.events, records.completions, records.trajectories)
+    if story is None:
+        raise ConfigError(f"rollout {rollout_id}: unknown; `forgestream rollouts list` shows those that there are")
+    print(json.dumps(story, ensure_ascii=False) if as_json else json.dumps(story, ensure_ascii=False, indent=2))
+
+
+def _records(settings: "Settings") -> "RolloutRecords":
+    from deploy.errors import NotRunning
+    from deploy.rollout_source import from_archive, from_log
 
     quiet_logs()
-    kafka = reachable_kafka(given(config, assignments, state).settings)
-    events, completions, trajectories = (
-        [r.record for r in asyncio.run(read_all(kafka, topic))] for topic in (ROLLOUTS, COMPLETIONS, TRAJECTORIES)
-    )
-    story = rollout_story(rollout_id, events, completions, trajectories)
-    if story is None:
-        raise ConfigError(f"rollout {rollout_id}: not on the log; `forgestream rollouts list` shows those that are")
-    print(json.dumps(story, ensure_ascii=False) if as_json else json.dumps(story, ensure_ascii=False, indent=2))
+    try:
+        kafka = reachable_kafka(settings)
+    except NotRunning:
+        if not settings.archiver.root.is_dir():
+            raise
+        return from_archive(settings.archiver.root)
+    return from_log(kafka)

@@ -14,7 +14,7 @@ from deploy.output import table
 LEAST_RISE = 0.3
 
 BY_VERSION = """
-SELECT policy_version_max AS policy_version, evaluation AS held_out, count(*) AS rollouts, avg(reward) AS reward
+SELECT policy_version_min AS policy_version, evaluation AS held_out, count(*) AS rollouts, avg(reward) AS reward
 FROM trajectories WHERE reward IS NOT NULL GROUP BY ALL ORDER BY ALL
 """
 BY_PHASE = """

@@ -28,7 +28,7 @@ HEAVY = ("engine", "learner")
 """These import torch; the stack is of use to look at before they are ready."""
 STOP_STAGES = (("launcher",), ("proxy", "engine", "learner"), ("assembler",), ("archiver",))
 """Whoever makes work stops first; the archiver last, so that it has seen everything."""
-READY_TIMEOUT_S = {"engine": 300.0, "learner": 300.0}
+READY_TIMEOUT_S = {"engine": 900.0, "learner": 300.0}
 KAFKA_CACHE = Path(".forgestream/kafka")
 """The broker's jars, shared by all state folders."""
 _BROKER = "broker"
@@ -179,7 +179,7 @@ class Stack:
             port=section.port,
             log=settings.state / "logs" / f"{name}.log",
             environment=_environment(settings.state, name),
-            ready_timeout_s=READY_TIMEOUT_S.get(name, 60.0),
+            ready_timeout_s=READY_TIMEOUT_S.get(name, 120.0),
         )
 
     def _observe(self, event: StackEvent) -> None:

@@ -40,7 +40,7 @@ class ServiceSpec:
     log: Path
     environment: Mapping[str, str]
     ready_path: str = "/readyz"
-    ready_timeout_s: float = 60.0
+    ready_timeout_s: float = 120.0
     stop_timeout_s: float = 35.0
 
 
@@ -164,7 +164,9 @@ class Supervisor:
         await self._after_crash(child, status, elapsed_s)
 
     async def _after_crash(self, child: _Child, status: int, elapsed_s: float) -> None:
-        reason = f"{_ending(status)} after {elapsed_s:.1f} s: {last_error(child.spec.log)}"
+        reason = f"{_ending(status)} after {elapsed_s:.1f} s"
+        if status >= 0:  # of a sudden end the log knows nothing
+            reason += f": {last_error(child.spec.log)}"
         child.failures = 1 if elapsed_s > HEALTHY_S else child.failures + 1
         self._tell(StackEvent(child.spec.name, "crashed", child.process.pid if child.process else 0, elapsed_s, reason))
         if status in EXPECTED_STATUSES:

@@ -9,13 +9,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate, chain
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 import pyarrow as pa
 
-from ingest.kafka.consumer import Received
 from schemas import Record
+
+if TYPE_CHECKING:  # SQL needs the columns, but no Kafka client
+    from ingest.kafka.consumer import Received
 
 PACKED: dict[str, pa.DataType] = {
     "token_ids": pa.int32(),
@@ -36,6 +38,19 @@ ORIGIN = pa.schema(
 )
 """The columns that every file has: the record's key, its place in the log, and the log's time stamp (UTC)."""
 
+DEAD_LETTERS = pa.schema(
+    [
+        pa.field("origin_topic", pa.string()),
+        pa.field("origin_partition", pa.int32()),
+        pa.field("origin_offset", pa.int64()),
+        pa.field("reason", pa.string()),
+        pa.field("value", pa.binary()),
+        pa.field("headers", pa.map_(pa.string(), pa.string())),
+        *ORIGIN,
+    ]
+)
+"""The columns of dead letters. A record that several consumers met is there several times."""
+
 _PLAIN = {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_(), bytes: pa.binary()}
 
 
@@ -53,7 +68,7 @@ def record_schema(record: type[Record]) -> pa.Schema:
     return pa.schema([*fields, *ORIGIN])
 
 
-def to_table(record: type[Record], rows: Sequence[Received]) -> pa.Table:
+def to_table(record: type[Record], rows: "Sequence[Received]") -> pa.Table:
     """Records of one topic as a table with `record_schema(record)`."""
     values = [row.record for row in rows]
     arrays = [column.build([getattr(v, name) for v in values]) for name, column in _columns(record).items()]

@@ -7,26 +7,13 @@ from dataclasses import dataclass
 import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
-from ingest.archive.columns import ORIGIN, origin_arrays
+from ingest.archive.columns import DEAD_LETTERS, origin_arrays
 from ingest.errors import ConsumerFailed
 from ingest.kafka.deadletters import ORIGIN as ORIGIN_HEADER
 from ingest.kafka.deadletters import REASON as REASON_HEADER
 from ingest.kafka.raw import reader_config
 from ingest.kafka.settings import KafkaSettings
 from schemas import Topic
-
-SCHEMA = pa.schema(
-    [
-        pa.field("origin_topic", pa.string()),
-        pa.field("origin_partition", pa.int32()),
-        pa.field("origin_offset", pa.int64()),
-        pa.field("reason", pa.string()),
-        pa.field("value", pa.binary()),
-        pa.field("headers", pa.map_(pa.string(), pa.string())),
-        *ORIGIN,
-    ]
-)
-"""The columns of dead letters. A record that several consumers met is there several times."""
 
 PARTITION = 0
 """Dead-letter topics have one partition."""
@@ -103,7 +90,7 @@ class LetterReader:
 
 
 def to_table(rows: Sequence[Letter]) -> pa.Table:
-    """Dead letters as a table with SCHEMA."""
+    """Dead letters as a table with DEAD_LETTERS."""
     arrays = [
         pa.array([row.topic.base_name for row in rows], pa.string()),
         pa.array([row.origin_partition for row in rows], pa.int32()),
@@ -112,7 +99,7 @@ def to_table(rows: Sequence[Letter]) -> pa.Table:
         pa.array([row.value for row in rows], pa.binary()),
         pa.array([list(row.headers.items()) for row in rows], pa.map_(pa.string(), pa.string())),
     ]
-    return pa.Table.from_arrays([*arrays, *origin_arrays(rows)], schema=SCHEMA)
+    return pa.Table.from_arrays([*arrays, *origin_arrays(rows)], schema=DEAD_LETTERS)
 
 
 def _origin(header: str) -> tuple[int | None, int | None]:

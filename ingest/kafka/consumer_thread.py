@@ -16,7 +16,7 @@ import structlog
 from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from ingest.errors import BrokerUnavailable, ConsumerFailed, DeliveryError, OffsetLost
+from ingest.errors import BrokerUnavailable, ConsumerFailed, OffsetLost
 from ingest.kafka.deadletters import DeadLetterWriter
 from ingest.kafka.group_offsets import TRANSIENT, commit, committed
 from ingest.kafka.jobs import JobThread
@@ -214,20 +214,37 @@ class ConsumerThread:
         self._raise_failure()
         self._wake()
         self._batch = batch = Batch()
-        deadline = time.monotonic() + timeout_s
+        try:
+            self._fill(batch, max_records, time.monotonic() + timeout_s)
+            if self._dead_letters:
+                self._dead_letters.flush()
+        except Exception:
+            self._rewind()
+            raise
+        if not batch.positions:  # else what was read before the failure is handed out first
+            self._raise_failure()
+        self._active_at = time.monotonic()
+        self._batch = Batch()  # what is handed over belongs to the event loop; epochs guard it from now on
+        return batch
+
+    def _fill(self, batch: Batch, max_records: int, deadline: float) -> None:
         while len(batch.records) < max_records and batch.size_bytes < _MAX_BATCH_BYTES:
             message = self._next_message(deadline)
             if message is not None:
                 self._take(message)
             elif batch.positions or self._jobs.serve(0) or time.monotonic() >= deadline:
-                break
+                return
             if self._failure or self._broken:
-                break
-        self._write_dead_letters()
-        if not batch.positions:  # else what was read before the failure is handed out first
-            self._raise_failure()
-        self._active_at = time.monotonic()
-        return batch
+                return
+
+    def _rewind(self) -> None:
+        """Makes as if the batch at hand had not been read: no position may pass a record that is nowhere."""
+        owned = self.positions.owned()
+        try:
+            self.seek({key: owned[key] for key in self._batch.positions if key in owned})
+        except Exception as failure:
+            self._broken = failure
+            raise
 
     def _raise_failure(self) -> None:
         if self._broken is not None:
@@ -276,17 +293,6 @@ class ConsumerThread:
             self._broken = KafkaException(error)
         else:
             _log.debug("kafka consumer", error=error.name(), message=error.str())
-
-    def _write_dead_letters(self) -> None:
-        if self._dead_letters is None:
-            return
-        try:
-            self._dead_letters.flush()
-        except DeliveryError:
-            # As if the batch had not been read: no position may pass a record that is nowhere.
-            owned = self.positions.owned()
-            self.seek({key: owned[key] for key in self._batch.positions if key in owned})
-            raise
 
     # Keeping the membership while the caller is busy
 

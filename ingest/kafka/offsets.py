@@ -72,7 +72,15 @@ class OffsetReader:
             if error.code() not in _TRANSIENT or time.monotonic() > deadline:
                 raise unavailable(self._kafka, error)
             time.sleep(_RETRY_S)
+            self._refresh()
         return offsets
+
+    def _refresh(self) -> None:
+        """Learn the leaders anew: the library keeps what a restarted broker no longer accepts."""
+        try:
+            self._client().list_topics(timeout=_TIMEOUT_S)
+        except KafkaException as error:
+            raise unavailable(self._kafka, error.args[0]) from error
 
     def _ask(
         self, partitions: Iterable[tuple[str, int]], spec: OffsetSpec | None

@@ -25,6 +25,7 @@ from schemas import Record, Topic, encode
 T = TypeVar("T")
 _WATCHDOG_MARGIN_S = 5.0
 _RETRY_S = 0.02
+_FLUSH_S = 5.0
 _FENCED = {KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH}
 
 
@@ -169,9 +170,16 @@ class TransactionalProducer:
 
     async def _abort(self, producer: Producer) -> None:
         """Undoes what is open. When even that fails the broker does it, at the transaction's timeout."""
+
+        def abort(left_s: float) -> None:
+            # What was sent must have reached the log first. An abort that overtakes it, right behind another
+            # transaction's commit, is an invalid request to the broker, and a fatal error to the library.
+            producer.flush(min(left_s, _FLUSH_S))
+            producer.abort_transaction(left_s)
+
         if self._lost is None:
             try:
-                await self._step("abort", producer.abort_transaction)
+                await self._step("abort", abort)
             except TransactionFailed as failure:
                 self._lost = self._lost or failure
 

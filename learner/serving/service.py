@@ -1,8 +1,9 @@
 """The engine service: an engine of the configured kind, the follower beside it, and its telemetry."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from typing import Any, TypeVar
 
 import aiohttp
 
@@ -17,6 +18,7 @@ from learner.serving.gauges import EngineGauges
 from learner.serving.running import RunningEngine
 from learner.serving.settings import EngineSettings
 
+T = TypeVar("T")
 EngineMaker = Callable[[ServiceContext, EngineSettings], AbstractAsyncContextManager[RunningEngine]]
 _REQUEST_TIMEOUT = aiohttp.ClientTimeout(total=600.0, sock_connect=5.0)
 
@@ -29,7 +31,10 @@ async def run(ctx: ServiceContext, settings: EngineSettings, kafka: KafkaSetting
         PortInUse: another process listens on the engine's port.
     """
     async with AsyncExitStack() as exits:
-        engine = await exits.enter_async_context(engine_maker(settings)(ctx, settings))
+        engine = await _unless_stopping(ctx, exits.enter_async_context(engine_maker(settings)(ctx, settings)))
+        if engine is None:
+            return
+        ctx.log.info("engine answers", kind=settings.kind, url=engine.url, policy_id=settings.policy_id)
         producer = await exits.enter_async_context(RecordProducer(kafka, "engine"))
         # A connection each: vLLM closes one without notice after an error of its own.
         connector = aiohttp.TCPConnector(force_close=True)
@@ -49,9 +54,22 @@ async def run(ctx: ServiceContext, settings: EngineSettings, kafka: KafkaSetting
             await asyncio.wait([stopping, engine.failed], return_when=asyncio.FIRST_COMPLETED)
             for task in (*background, stopping):
                 task.cancel()
-        if engine.failed.done():
+        if engine.failed.done() and not ctx.stopping.is_set():
             error = engine.failed.result()
             raise error if isinstance(error, ServingError) else ServingError(f"the engine failed: {error!r}") from error
+
+
+async def _unless_stopping(ctx: ServiceContext, starting: Coroutine[Any, Any, T]) -> T | None:
+    """What is started, or None when the service is asked to stop before: vLLM takes a minute."""
+    task = asyncio.create_task(starting)
+    stopping = asyncio.create_task(ctx.stopping.wait())
+    await asyncio.wait([task, stopping], return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if task.done():
+        return task.result()
+    task.cancel()
+    await asyncio.wait([task])
+    return None
 
 
 async def _tell_ready(ctx: ServiceContext, follower: Follower) -> None:

@@ -109,26 +109,32 @@ class EngineClient:
         """
         urls = ranked(self._engines, job.rollout_id)
         progress = _Progress(sampled)
+        try:
+            return await self._once(urls[0], job, sampled, on_tokens, 1)
+        except EngineTrouble as trouble:  # tenacity costs more than a small call: only for those that need it
+            self._tell(job, 1, trouble)
         retrying = AsyncRetrying(
             retry=retry_if_exception_type(EngineTrouble),
             wait=wait_random_exponential(multiplier=0.1, max=_LONGEST_WAIT_S),
             stop=lambda _state: progress.stalled_s() > self._retry_s,
-            before_sleep=lambda state: self._tell(job, state),
+            before_sleep=lambda state: self._tell_state(job, state),
             reraise=True,
         )
         async for attempt in retrying:
             with attempt:
-                number = attempt.retry_state.attempt_number
+                number = attempt.retry_state.attempt_number + 1
                 await self._once(urls[(number - 1) % len(urls)], job, sampled, on_tokens, number)
 
-    def _tell(self, job: Job, state: RetryCallState) -> None:
+    def _tell_state(self, job: Job, state: RetryCallState) -> None:
+        self._tell(job, state.attempt_number + 1, state.outcome.exception() if state.outcome else None)
+
+    def _tell(self, job: Job, number: int, error: BaseException | None) -> None:
         self._on_retry()
-        error = state.outcome.exception() if state.outcome else None
         self._log.warning(
             "engine trouble, trying again",
             rollout_id=job.rollout_id,
             completion_id=job.completion_id,
-            attempt=state.attempt_number,
+            number=number,
             error=str(error),
         )
 

@@ -1,6 +1,5 @@
 """Tokens as they were sampled, over as many attempts as it took: ids, log-probabilities, policy versions."""
 
-import math
 from dataclasses import dataclass, field
 
 from proxy.engine.wire import Choice, VersionSpan
@@ -45,18 +44,26 @@ class Sampled:
         entries = choice.logprobs.content or [] if choice.logprobs else []
         if len(entries) != len(ids):
             self._fault(f"{len(entries)} logprobs for {len(ids)} tokens")
-        for token_id, entry in zip(ids, entries, strict=False):
-            if entry.token_id is not None and entry.token_id != token_id:
-                self._fault("a logprob of another token")
-            if not _MISSING_LOGPROB < entry.logprob <= _ROUNDING or math.isnan(entry.logprob):
-                self._fault(f"a token with the logprob {entry.logprob}")
-            self.logprobs.append(min(entry.logprob, 0.0))
+        named = [entry.token_id for entry in entries]
+        if named != ids and any(name is not None and name != i for name, i in zip(named, ids, strict=False)):
+            self._fault("a logprob of another token")
+        logprobs = [entry.logprob for entry in entries]
+        if logprobs and not (min(logprobs) > _MISSING_LOGPROB and max(logprobs) <= 0.0):
+            logprobs = self._checked(logprobs)
+        self.logprobs += logprobs
         self.ids += ids
         if choice.weight_versions is not None:
             self._spans = choice.weight_versions
         if choice.finish_reason is not None:
             self.finish = choice.finish_reason
         return ids
+
+    def _checked(self, logprobs: list[float]) -> list[float]:
+        """Log-probabilities that are not all plain: rounding is put right, anything else is a fault."""
+        for value in logprobs:
+            if not _MISSING_LOGPROB < value <= _ROUNDING:
+                self._fault(f"a token with the logprob {value}")
+        return [min(value, 0.0) for value in logprobs]
 
     def end_segment(self, policy_id: str, known_version: int | None) -> int | None:
         """The request is over, in whatever way.

@@ -124,7 +124,7 @@ class Gateway:
         call, answer, failure = ticket.call, ticket.broadcast.answer, ticket.broadcast.failure
         outcome = "hung_up" if status == _HUNG_UP else "ok" if failure is None else failure.problem.code
         self._metrics.requests.labels(asked.dialect.name, outcome).inc()
-        self._metrics.phases.labels("total").observe(seconds)
+        self._metrics.total_s.observe(seconds)
         self._log.info(
             "call",
             rollout_id=call.bearer.rollout_id,

@@ -5,6 +5,7 @@ What stands after the token that closes the sentinel's turn is the rendering of 
 Nothing that was sampled is ever rendered or tokenised again, and the cost does not grow with the history.
 """
 
+import itertools
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -222,8 +223,12 @@ def _mapped(value: Any, masks: Masks) -> Any:
     return value
 
 
+_RUN = uuid.uuid4().hex[:12]  # nobody outside of this process knows it
+_numbers = itertools.count()
+
+
 def _sentinel() -> str:
-    return f"fsS{uuid.uuid4().hex[:16]}"
+    return f"fsS{_RUN}x{next(_numbers)}x"
 
 
 def _call_id() -> str:

@@ -10,6 +10,8 @@ from tokenizers.decoders import DecodeStream
 
 from proxy.errors import ModelFolderError
 
+_REMEMBERED_CHARS = 8_000_000
+
 
 class Vocabulary:
     """A tokenizer.json."""
@@ -36,14 +38,53 @@ class Vocabulary:
         self._special_text = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
         self.longest_token_chars = max(map(len, self._tokenizer.get_vocab()), default=1)
         """No token stands for more characters than this."""
+        self._segments: dict[str, list[int]] = {}
+        self._segments_chars = 0
+        self._splits_exactly = self._probe_split()
 
     def control_strings(self, text: str) -> list[str]:
         """The control tokens that are written out in a text, in order."""
         return self._special_text.findall(text)
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of rendered text; written-out control tokens become control tokens."""
+        """Token ids of rendered text; written-out control tokens become control tokens.
+
+        What stands between two control tokens is remembered: system prompts and tools come again with every rollout.
+        """
+        if not self._splits_exactly:
+            return self._encode(text)
+        ids: list[int] = []
+        for piece, control in self._split(text):
+            if piece:
+                ids += self._segment(piece)
+            if control is not None:
+                ids.append(control)
+        return ids
+
+    def _encode(self, text: str) -> list[int]:
         return self._tokenizer.encode(text, add_special_tokens=False).ids
+
+    def _segment(self, text: str) -> list[int]:
+        ids = self._segments.get(text)
+        if ids is None:
+            ids = self._encode(text)
+            if self._segments_chars > _REMEMBERED_CHARS:
+                self._segments, self._segments_chars = {}, 0
+            self._segments[text] = ids
+            self._segments_chars += len(text)
+        return ids
+
+    def _probe_split(self) -> bool:
+        """Whether text between control tokens has the same ids when it is encoded by itself.
+
+        It has, unless a tokenizer treats its first characters, or blanks beside a control token, in a way of their own.
+        """
+        for control, token_id in self.special.items():
+            whole = self._encode(f"{control}\nHello  world {control} \n\n x{control}Hello")
+            pieces = [self._encode(piece) for piece in ("\nHello  world ", " \n\n x", "Hello")]
+            if whole != [i for piece in pieces for i in (token_id, *piece)]:
+                return False
+        return True
 
     def encode_masked(self, text: str, masks: "Masks") -> list[int]:
         """Token ids of rendered text in which some written-out control tokens are mere text, hidden behind masks."""
@@ -80,7 +121,6 @@ class Masks:
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._pattern = vocabulary._special_text
-        self._salt = uuid.uuid4().hex[:12]
         self._originals: dict[str, str] = {}
 
     def __bool__(self) -> bool:
@@ -97,7 +137,7 @@ class Masks:
         return text
 
     def _mask(self, original: str) -> str:
-        mask = f"fsM{self._salt}x{len(self._originals)}x"
+        mask = f"fsM{uuid.uuid4().hex[:16]}"
         self._originals[mask] = original
         return mask
 

@@ -12,7 +12,7 @@ from proxy.errors import Problem, RequestError
 from proxy.sessions.chains import Chains
 from schemas import Limits
 
-_REMEMBERED_ANSWERS = 8  # an SDK repeats its last call, not one of long ago
+_REMEMBERED_ANSWERS = 4  # an SDK repeats its last call, not one of long ago
 _REMEMBERED_SEALS = 100_000
 
 AttemptKey = tuple[str, int]
@@ -69,6 +69,11 @@ class Attempt(Generic[Call]):
                 f"this rollout may use {limits.tokens} tokens, has used {self.tokens}; the prompt has {prompt_tokens}",
             )
         return left
+
+    def forget(self, digest: str, call: Call) -> None:
+        """A call is no longer one that repeats may join."""
+        if self.in_flight.get(digest) is call:
+            del self.in_flight[digest]
 
     def remember(self, digest: str, answer: Answer) -> None:
         """Keep an answer for a repeat of the same call."""

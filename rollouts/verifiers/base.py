@@ -1,10 +1,13 @@
 """What a verifier is given and what it answers."""
 
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 import msgspec
+
+from rollouts.errors import VerifierError
 
 ENDED_BY_ITSELF = "stop"
 """The `finish_reason` of an answer that the model ended, rather than a budget."""
@@ -55,7 +58,13 @@ class Verifier(Protocol):
 
 
 def scored(score: float, submission: Submission, *, require_stop: bool) -> Verdict:
-    """A verdict from a score; with `require_stop`, an answer that a budget cut off earns nothing."""
+    """A verdict from a score; with `require_stop`, an answer that a budget cut off earns nothing.
+
+    Raises:
+        VerifierError: the score is no finite number.
+    """
+    if not math.isfinite(score):
+        raise VerifierError(f"the verifier's score is no finite number: {score}")
     if not require_stop:
         return Verdict(score, {"score": score})
     stopped = 1.0 if submission.finish_reason == ENDED_BY_ITSELF else 0.0

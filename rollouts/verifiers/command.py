@@ -7,8 +7,6 @@ any other: the verifier failed), or, where the last line of its standard output 
     {"reward": 0.5, "rewards": {"tests": 0.5, "style": 1.0}}
 """
 
-import math
-
 import msgspec
 
 from rollouts.errors import RuntimeFault, VerifierError, VerifierTimeout
@@ -91,8 +89,6 @@ def verdict(ended: ScriptEnded, zero_statuses: tuple[int, ...]) -> Verdict:
     told = _told(_last_line(ended.stdout, shown=None))
     if told is None:
         return Verdict(1.0 if ended.exit_code == 0 else 0.0)
-    if not all(math.isfinite(value) for value in (told.reward, *told.rewards.values())):
-        raise VerifierError(f"the verifier script told a reward that is no finite number: {told.reward}")
     return Verdict(told.reward, told.rewards, told.message)
 
 

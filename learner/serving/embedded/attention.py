@@ -15,10 +15,7 @@ NAME = "forgestream_packed"
 
 
 class KeyValueCache:
-    """Keys and values of one sequence: `[layers, kv_heads, capacity, head_dim]`, the first `length` tokens filled.
-
-    Memory is reserved for `capacity`, and on a CPU taken only as it is written.
-    """
+    """Keys and values of one sequence: `[layers, kv_heads, capacity, head_dim]`, the first `length` tokens filled."""
 
     __slots__ = ("keys", "length", "values")
 
@@ -32,6 +29,14 @@ class KeyValueCache:
     def capacity(self) -> int:
         """Tokens that fit."""
         return self.keys.shape[2]
+
+    def reserve(self, length: int) -> None:
+        """Makes room for `length` tokens; by half more than there was, so that growing stays cheap."""
+        if length > self.capacity:
+            layers, kv_heads, capacity, head_dim = self.keys.shape
+            grown = KeyValueCache(layers, kv_heads, max(length, capacity * 3 // 2), head_dim, self.keys.device)
+            grown.copy_prefix(self, self.length)
+            self.keys, self.values = grown.keys, grown.values
 
     def copy_prefix(self, other: "KeyValueCache", length: int) -> None:
         """Takes over the first `length` tokens of another sequence."""

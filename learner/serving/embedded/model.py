@@ -8,6 +8,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel
+from transformers.utils.logging import disable_progress_bar
 
 from learner.serving.embedded import attention
 from learner.serving.embedded.attention import KeyValueCache, Span
@@ -29,6 +30,7 @@ class PackedModel:
             raise ModelRefused(f"{folder} is no model folder: `python -m learner.models smollm2 {folder}` makes one")
         self.device = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
         attention.register()
+        disable_progress_bar()  # a bar has no place in a log
         try:
             model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
                 folder, dtype=torch.float32, attn_implementation=attention.NAME, local_files_only=True
@@ -46,7 +48,7 @@ class PackedModel:
         self.stop_ids = _stop_ids(model)
 
     def new_cache(self, capacity: int) -> KeyValueCache:
-        """An empty cache for one sequence of at most `capacity` tokens."""
+        """An empty cache for one sequence; it grows beyond `capacity` tokens as they come."""
         return KeyValueCache(self._layers, self._kv_heads, capacity, self._head_dim, self.device)
 
     @torch.inference_mode()
@@ -60,6 +62,7 @@ class PackedModel:
         positions: list[int] = []
         spans: list[Span] = []
         for tokens, cache in batch:
+            cache.reserve(cache.length + len(tokens))
             spans.append(Span(len(ids), len(tokens), cache))
             positions.extend(range(cache.length, cache.length + len(tokens)))
             ids.extend(tokens)

@@ -24,6 +24,9 @@ from learner.serving.protocol import SamplingParams
 _WORTH_WAITING = 16
 """Tokens in common with a prompt being computed, from which a request waits for them instead of computing them too."""
 
+_FIRST_ROOM = 64
+"""New tokens that a fresh cache has room for."""
+
 
 @dataclass(eq=False, slots=True)
 class Sequence:
@@ -162,7 +165,8 @@ class Scheduler:
         self.waiting.extendleft(reversed(deferred))
 
     def _start(self, sequence: Sequence, known: int, source: KeyValueCache | None) -> None:
-        sequence.cache = self._model.new_cache(len(sequence.prompt) + sequence.max_tokens)
+        # Most completions end long before `max_tokens`.
+        sequence.cache = self._model.new_cache(sequence.length + min(sequence.max_tokens, _FIRST_ROOM))
         if source is not None:
             sequence.cache.copy_prefix(source, known)
         if not sequence.sampled:

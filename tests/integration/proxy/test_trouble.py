@@ -190,6 +190,30 @@ async def test_a_harness_that_hangs_up_aborts_the_engine_and_is_on_record(kafka,
     assert f"generate-tokens-{record.completion_id}" in engine.aborted
 
 
+async def test_a_retry_after_a_hang_up_is_sampled_and_says_what_it_repeats(kafka, plain_folder, monkeypatch):
+    record = Recorder.record
+
+    async def slowly(self, completion):
+        await asyncio.sleep(0.3 if completion.status is CompletionStatus.ABORTED else 0)
+        await record(self, completion)
+
+    monkeypatch.setattr(Recorder, "record", slowly)
+    async with (
+        ScriptedEngine(scripted(Reply(IDS * 100, delay_s=0.02), Reply(IDS))) as engine,
+        running_proxy(kafka, plain_folder, engine.url) as proxy,
+    ):
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.3):
+                await read_raw(proxy, stream=False)
+        await asyncio.sleep(0.05)  # the first call's record is still on its way
+        retried = json.loads(await read_raw(proxy, stream=False))
+        await asyncio.sleep(0.5)
+        aborted, second = await proxy.completions()
+    assert retried["usage"]["completion_tokens"] == len(IDS)
+    assert aborted.status is CompletionStatus.ABORTED
+    assert second.retry_of == aborted.completion_id
+
+
 @pytest.fixture
 def held_record(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
     """Records wait for this event before they are sent."""

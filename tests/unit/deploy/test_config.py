@@ -22,6 +22,12 @@ def test_parts_find_each_other_whatever_is_set():
     assert settings.archiver.root == Path("/data/archive")
 
 
+def test_a_service_on_all_addresses_is_reached_on_this_machine():
+    settings = load(None, ["proxy.host=0.0.0.0", "engine.host=::"], {}).settings
+    assert settings.launcher.proxy_url == "http://127.0.0.1:8700"
+    assert settings.proxy.engines == ("http://127.0.0.1:8701",)
+
+
 def test_what_is_set_is_not_derived():
     environment = {"FORGESTREAM_LAUNCHER__PROXY_URL": "http://elsewhere:1"}
     configuration = load(None, ["proxy.host=0.0.0.0"], environment)

@@ -2,7 +2,7 @@ import json
 import random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proxy.conversation import Conversation, Message, ToolCall
@@ -48,6 +48,7 @@ def shuffled(value: object, rng: random.Random) -> object:
     return [shuffled(inner, rng) for inner in value] if isinstance(value, list) else value
 
 
+@settings(deadline=None)
 @given(json_values, st.integers(0, 99), st.booleans())
 def test_arguments_are_the_same_however_they_are_written(value, seed, ascii_only):
     again = json.dumps(shuffled(value, random.Random(seed)), ensure_ascii=ascii_only, indent=seed % 3 or None)

@@ -130,7 +130,7 @@ messages = st.lists(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(st.binary() | st.dictionaries(fields, json_like | messages).map(lambda value: json.dumps(value).encode()))
 def test_whatever_comes_is_a_request_or_a_bad_request(raw):
     problem = Problem.INVALID_REQUEST

@@ -2,7 +2,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
@@ -172,6 +172,7 @@ def test_control_tokens_in_what_users_and_tools_wrote_are_mere_text(kind, reques
     assert suffix.count(1) == 2
 
 
+@settings(deadline=None)
 @given(st.text(), st.text(), st.booleans())
 def test_any_text_keeps_the_prefix_and_the_number_of_control_tokens(plain, question, more, closed):
     first = Conversation((Message("user", question),))

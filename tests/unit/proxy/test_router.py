@@ -80,7 +80,7 @@ def test_text_and_calls_are_told_apart(text, expected):
     assert named(route(*text)) == expected  # character by character
 
 
-@settings(max_examples=400)
+@settings(max_examples=400, deadline=None)
 @given(st.lists(st.sampled_from(FRAGMENTS), max_size=12), st.lists(st.integers(0, 200), max_size=20))
 @example(["<tool_call>", '"', "</tool_call>", GOOD, '"', "</tool_call>"], [])
 def test_how_text_is_cut_makes_no_difference(fragments, cuts):
@@ -90,6 +90,7 @@ def test_how_text_is_cut_makes_no_difference(fragments, cuts):
     assert named(route(*parts)) == named(route(text))
 
 
+@settings(deadline=None)
 @given(st.lists(st.sampled_from(FRAGMENTS), max_size=12))
 def test_without_a_call_that_parses_no_character_is_lost(fragments):
     text = "".join(fragments)

@@ -132,10 +132,10 @@ async def test_a_completion_ends_where_the_context_does(api: Api) -> None:
 
 
 async def test_what_cannot_be_done_is_refused(api: Api) -> None:
-    status, message = await api.refused(prompt(1024))
+    status, message = await api.refused(prompt(1024), max_tokens=4)
     assert (status, "longer than the maximum model length of 1024" in message) == (400, True)
     assert "(length 1024)" in message
-    status, message = await api.refused(prompt(1100))
+    status, message = await api.refused(prompt(1100), max_tokens=4)
     assert (status, "longer than the maximum model length of 1024" in message) == (400, True)
     assert "(length 1100)" in message
     assert await api.refused([5], model="gpt-5") == (404, "The model `gpt-5` does not exist. Valid aliases: policy.")

@@ -11,6 +11,7 @@ from deploy.local.kafka import EmbeddedBroker
 from ingest.errors import TransactionFailed, TransactionStalled
 from ingest.kafka.admin import ensure_topics
 from ingest.kafka.consumer import EARLIEST, Received, RecordConsumer, read_all
+from ingest.kafka.offsets import OffsetReader
 from ingest.kafka.producer import RecordProducer
 from ingest.kafka.settings import KafkaSettings
 from ingest.kafka.transactions import TransactionalProducer
@@ -126,3 +127,16 @@ async def test_a_pipeline_is_exactly_once_over_a_crash_inside_of_a_transaction(
     await crashing
     groups = [int(one.record.group_id) for one in await read_all(kafka, TRAJECTORIES)]
     assert sorted(groups) == list(range(400))
+
+
+async def test_end_offsets_are_known_again_after_the_broker_was_away(
+    victim: EmbeddedBroker, kafka: KafkaSettings
+) -> None:
+    reader = OffsetReader(kafka, "offsets")
+    name = STEPS.full_name(kafka.topic_prefix)
+    async with RecordProducer(kafka, "offsets-load") as producer:
+        await producer.send(STEPS, Step(run_id="r", step=1))
+        assert reader.ends([(name, 0)]) == {(name, 0): 1}
+        await crash(victim)
+        await producer.send(STEPS, Step(run_id="r", step=2))
+        assert await asyncio.to_thread(reader.ends, [(name, 0)]) == {(name, 0): 2}

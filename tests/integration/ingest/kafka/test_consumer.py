@@ -68,7 +68,6 @@ async def test_positions_reach_the_end_behind_transaction_markers(kafka: KafkaSe
     async def write(producer: TransactionalProducer, divisor: int) -> None:
         async with producer.transaction() as transaction:
             transaction.send(STEPS, Step(run_id="r", step=1))
-            await asyncio.sleep(0.1)  # the record reaches the log
             _ = 1 / divisor
 
     async with TransactionalProducer(kafka, "t") as producer:
@@ -223,7 +222,9 @@ async def test_two_members_share_partitions_and_hand_them_over_committed(
             assert set(revoked) == second.assignment
             assert first.assignment | second.assignment == set(ALL_TASKS)
             await asyncio.gather(*(producer.send(TASKS, Task(task_id=str(index))) for index in range(100)))
-            assert len(await both_until(first, second, lambda: False, rounds=10)) == 100
+            ends = await first.end_offsets(ALL_TASKS)
+            found = await both_until(first, second, lambda: first.positions() | second.positions() == ends)
+            assert len(found) == 100
 
 
 async def both_until(
@@ -254,6 +255,7 @@ async def test_a_slow_caller_keeps_its_partitions(
         await send_steps(producer, range(4, 6))
         await asyncio.sleep(2.4)  # twice the library's patience
         assert revoked == []
+        assert not consumer._thread._early  # it does not pile up what nobody asks for
         assert steps_of(await poll_until(consumer, 4)) == [2, 3, 4, 5]
         await consumer.commit(consumer.positions())
         assert await consumer.committed([FIRST]) == {FIRST: (6, "")}

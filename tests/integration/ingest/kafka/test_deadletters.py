@@ -7,7 +7,7 @@ from confluent_kafka.admin import AdminClient
 from ingest.errors import DeliveryError
 from ingest.kafka import deadletters
 from ingest.kafka.consumer import EARLIEST, RecordConsumer, read_all
-from ingest.kafka.deadletters import read_dead_letters
+from ingest.kafka.deadletters import DeadLetterWriter, read_dead_letters
 from ingest.kafka.settings import KafkaSettings
 from schemas import Blob, Step, encode
 from schemas.topics import BLOBS, STEPS
@@ -74,3 +74,20 @@ async def test_a_dead_letter_that_cannot_be_written_holds_the_position(
         with pytest.raises(DeliveryError, match="dead letters not written"):
             await read(consumer, 2)
         assert consumer.positions() == {FIRST: 0}
+
+
+async def test_a_dead_letter_that_is_refused_at_once_holds_the_position_too(
+    kafka: KafkaSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*arguments: object) -> None:
+        raise DeliveryError("no")
+
+    write(kafka, encode(Step(run_id="k", step=0)), b"rubbish", encode(Step(run_id="k", step=1)))
+    async with RecordConsumer.assign(kafka, {FIRST: 0}) as consumer:
+        with monkeypatch.context() as patched:
+            patched.setattr(DeadLetterWriter, "add", refuse)
+            with pytest.raises(DeliveryError, match="no"):
+                await read(consumer, 3)
+        assert consumer.positions() == {FIRST: 0}
+        assert await read(consumer, 3) == [0, 1]
+    assert len(await read_dead_letters(kafka, STEPS)) == 1

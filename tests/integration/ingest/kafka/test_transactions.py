@@ -29,10 +29,10 @@ async def write(producer: TransactionalProducer, *groups: str) -> None:
             transaction.send(TRAJECTORIES, trajectory(group))
 
 
-async def write_and_fail(producer: TransactionalProducer, group: str) -> None:
+async def write_and_fail(producer: TransactionalProducer, group: str, pause_s: float = 0.2) -> None:
     async with producer.transaction() as transaction:
         transaction.send(TRAJECTORIES, trajectory(group))
-        await asyncio.sleep(0.2)  # long enough for the record to reach the log
+        await asyncio.sleep(pause_s)
         raise ZeroDivisionError
 
 
@@ -54,6 +54,15 @@ async def test_what_was_aborted_is_never_seen_and_the_producer_goes_on(kafka: Ka
             await write_and_fail(producer, "bad")
         await write(producer, "good")
     assert await groups(kafka) == ["good"]
+
+
+async def test_an_abort_right_behind_a_commit_does_no_harm(kafka: KafkaSettings) -> None:
+    async with TransactionalProducer(kafka, "t") as producer:
+        for index in range(20):
+            await write(producer, f"good-{index:02}")
+            with pytest.raises(ZeroDivisionError):
+                await write_and_fail(producer, "bad", pause_s=0.001 * index)
+    assert await groups(kafka) == [f"good-{index:02}" for index in range(20)]
 
 
 async def test_a_cancelled_transaction_is_aborted(kafka: KafkaSettings) -> None:

@@ -245,3 +245,23 @@ async def test_a_vllm_that_never_answers_is_given_up(tiny_folder: Path, kafka: K
     with pytest.raises(VllmFailed, match="does not answer after"):
         await run(ctx, EngineSettings(kind="vllm", model=tiny_folder, port=0, vllm=options), kafka)
     assert not psutil.pid_exists(int(await asyncio.to_thread((tmp_path / "pid").read_text)))
+
+
+async def test_a_stop_while_vllm_starts_leaves_nothing_behind(
+    tiny_folder: Path, kafka: KafkaSettings, tmp_path: Path
+) -> None:
+    script = tmp_path / "python"
+    script.write_text("#!/bin/sh\necho $$\nexec sleep 600\n")
+    script.chmod(0o755)
+    ctx, log = context()
+    settings = EngineSettings(kind="vllm", model=tiny_folder, port=0, vllm=VllmSettings(python=script))
+    task = asyncio.create_task(run(ctx, settings, kafka))
+    lines: list[str] = []
+    async with asyncio.timeout(20):
+        while not lines:
+            await asyncio.sleep(0.05)
+            lines = [call.kwargs["line"] for call in log.calls if call.kwargs.get("event") == "vllm"]
+    assert psutil.pid_exists(int(lines[0]))
+    ctx.stopping.set()
+    await asyncio.wait_for(task, 20)
+    assert not psutil.pid_exists(int(lines[0]))

@@ -36,6 +36,9 @@ class FakeProducer:
     def list_topics(self, timeout: float) -> None:
         pass
 
+    def flush(self, timeout: float) -> None:
+        self._call("flush")
+
     def init_transactions(self, timeout: float) -> None:
         self._call("init")
 
@@ -96,7 +99,17 @@ async def test_an_error_that_undoes_the_transaction_leaves_the_producer_usable(p
     with pytest.raises(TransactionFailed, match="do it again"):
         await one_transaction(producer)
     await one_transaction(producer)
-    assert fake(producer).calls == ["init", "begin", "produce", "commit", "abort", "begin", "produce", "commit"]
+    assert fake(producer).calls == [
+        "init",
+        "begin",
+        "produce",
+        "commit",
+        "flush",
+        "abort",
+        "begin",
+        "produce",
+        "commit",
+    ]
     await producer.close()
 
 
@@ -112,7 +125,7 @@ async def test_a_cancelled_commit_is_waited_for(producer: TransactionalProducer)
     release = threading.Event()
     fake(producer).faults["commit"] = [release]
     task = asyncio.create_task(one_transaction(producer))
-    while "commit" not in fake(producer).calls:  # noqa: ASYNC110 - the thread that calls has no event to wait for
+    while "commit" not in fake(producer).calls:
         await asyncio.sleep(0.01)
     task.cancel()
     await asyncio.sleep(0.02)

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollouts.verifiers.base import Submission, Verdict
+from rollouts.errors import VerifierError
+from rollouts.verifiers.base import Submission, Verdict, scored
 from rollouts.verifiers.exact import ExactOptions, ExactVerifier, normalise
 from rollouts.verifiers.extract import Extract, extract
 
@@ -62,6 +63,12 @@ async def test_a_reply_that_was_cut_off_earns_nothing_when_it_must_stop() -> Non
     ended = await ExactVerifier().verify(options, submission("yes", "stop"))
     assert cut == Verdict(0.0, {"score": 1.0, "stopped": 0.0})
     assert ended == Verdict(1.0, {"score": 1.0, "stopped": 1.0})
+
+
+@pytest.mark.parametrize("score", [float("nan"), float("inf")])
+def test_a_score_that_is_no_number_is_no_reward(score: float) -> None:
+    with pytest.raises(VerifierError, match="no finite number"):
+        scored(score, submission("x"), require_stop=False)
 
 
 @given(st.text(), st.booleans(), st.booleans(), st.booleans())
