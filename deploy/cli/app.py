@@ -16,6 +16,19 @@ BUG_STATUS = 70
 INTERRUPTED_STATUS = 130
 
 
+def _print_version(wanted: bool) -> None:
+    from importlib.metadata import PackageNotFoundError
+    from importlib.metadata import version as installed
+
+    if not wanted:
+        return
+    try:
+        print(installed("forgestream"))
+    except PackageNotFoundError:
+        print("not installed: run `make install`")
+    raise typer.Exit
+
+
 def make_app() -> typer.Typer:
     """The application with all commands."""
     app = typer.Typer(
@@ -33,16 +46,24 @@ def make_app() -> typer.Typer:
     return app
 
 
-def _root(version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False) -> None:
-    if version:
-        from importlib.metadata import PackageNotFoundError
-        from importlib.metadata import version as installed
+def _print_version(wanted: bool) -> None:
+    if not wanted:
+        return
+    from importlib.metadata import PackageNotFoundError, version
 
-        try:
-            print(installed("forgestream"))
-        except PackageNotFoundError:
-            print("not installed: run `make install`")
-        raise typer.Exit
+    try:
+        print(version("forgestream"))
+    except PackageNotFoundError:
+        print("not installed: run `make install`")
+    raise typer.Exit
+
+
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Only takes the options that stand before a command."""
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -84,7 +84,7 @@ def _full(options: DemoOptions) -> DemoPlan:
         model="smollm2",
         steps=options.steps or 16,
         least_steps=min(options.steps or 4, 4),
-        solved_at=0.95,
+        solved_at=0.97,
         questions=16,
         samples=2,
         groups_per_step=2,

@@ -5,7 +5,6 @@ import time
 from collections.abc import Iterable
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 
 import msgspec
 
@@ -154,8 +153,3 @@ def _partitions() -> list[tuple[Topic, int]]:
 
 def _dead(topic: Topic) -> str:
     return f"{topic.base_name}{DEAD_LETTER_SUFFIX}"
-
-
-def archive_topics(root: Path) -> list[str]:
-    """Folder names of the topics that an archive holds."""
-    return sorted(path.name for path in root.iterdir() if path.is_dir()) if root.is_dir() else []

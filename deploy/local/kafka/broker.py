@@ -195,7 +195,7 @@ class EmbeddedBroker:
         fresh.mkdir()
         properties = self._write_properties("format.properties", fresh)
         cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode()[:22]
-        arguments = ["kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(properties)]
+        arguments = ["kafka.tools.StorageTool", "format", f"--cluster-id={cluster}", "-c", str(properties)]
         done = subprocess.run(
             command(java, jars, self._home / "logs", flags, *arguments),
             stdin=subprocess.DEVNULL,
