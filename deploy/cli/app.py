@@ -16,19 +16,6 @@ BUG_STATUS = 70
 INTERRUPTED_STATUS = 130
 
 
-def _print_version(wanted: bool) -> None:
-    from importlib.metadata import PackageNotFoundError
-    from importlib.metadata import version as installed
-
-    if not wanted:
-        return
-    try:
-        print(installed("forgestream"))
-    except PackageNotFoundError:
-        print("not installed: run `make install`")
-    raise typer.Exit
-
-
 def make_app() -> typer.Typer:
     """The application with all commands."""
     app = typer.Typer(

@@ -25,7 +25,9 @@ def _demo(
     harness: Annotated[Literal["react", "pi"], typer.Option(help="The agent program.")] = "react",
     engine: Annotated[Literal["embedded", "vllm"], typer.Option(help="The engine.")] = "embedded",
     seed: Annotated[int, typer.Option(min=0, max=90, help="Seed of tasks and adapters.")] = 0,
-    steps: Annotated[int | None, typer.Option(min=1, help="Most optimizer steps [default: 16].")] = None,
+    steps: Annotated[
+        int | None, typer.Option(min=1, help="Most optimizer steps [default: 16; 4 with --quick --harness pi].")
+    ] = None,
     shuffle_rewards: Annotated[
         bool, typer.Option("--shuffle-rewards", help="Negative control: rewards change owners, nothing can be learned.")
     ] = False,

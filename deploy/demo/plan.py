@@ -100,14 +100,17 @@ def _full(options: DemoOptions) -> DemoPlan:
 def _quick(options: DemoOptions) -> DemoPlan:
     from deploy.demo.letters import letters_template
 
+    # another agent program than ours takes a second or two of CPU to start: fewer rollouts keep the run quick
+    light = options.harness == "react"
+    steps = options.steps or (16 if light else 4)
     return DemoPlan(
         options=options,
         model="tiny",
-        steps=options.steps or 16,
-        least_steps=options.steps or 16,
+        steps=steps,
+        least_steps=steps,
         solved_at=None,
-        questions=8,
-        samples=4,
+        questions=8 if light else 4,
+        samples=4 if light else 2,
         groups_per_step=2,
         groups_in_flight=4,
         template=letters_template(options.harness),

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import fastavro
-from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 
 HISTORY = Path(__file__).parents[2] / "schemas" / "history"
 TOPICS = ["tasks", "rollouts", "completions", "trajectories", "steps", "policies"]
@@ -55,6 +55,7 @@ def _read(bootstrap: str, name: str, topic: str) -> Any:
             "isolation.level": "read_committed",
             "enable.auto.commit": False,
             "enable.partition.eof": True,
+            "log_level": 0,
         }
     )
     partitions = list(consumer.list_topics(topic, timeout=10).topics[topic].partitions)
@@ -62,9 +63,11 @@ def _read(bootstrap: str, name: str, topic: str) -> Any:
     open_partitions = set(partitions)
     while open_partitions:
         message = consumer.poll(10.0)
-        assert message is not None, f"{topic}: the broker stopped answering"
+        if message is None:
+            raise KafkaException(f"{topic}: the broker stopped answering")
         if message.error():
-            assert message.error().name() == "_PARTITION_EOF", message.error()
+            if message.error().code() != KafkaError._PARTITION_EOF:
+                raise KafkaException(message.error())
             open_partitions.discard(message.partition())
             continue
         yield Row(message.partition(), message.offset(), message.key().decode(), _decode(name, message.value()))

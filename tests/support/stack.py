@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from confluent_kafka import KafkaException
+
 from tests.support.log_reader import Log, read_log
 
 ROOT = Path(__file__).parents[2]
@@ -40,12 +42,19 @@ class RunningStack:
     def log(self) -> Log:
         return read_log(self.description["bootstrap_servers"])
 
+    def _log_if_up(self) -> Log | None:
+        """The log; None while a killed broker is on its way back."""
+        try:
+            return self.log()
+        except KafkaException:
+            return None
+
     def wait(self, what: str, holds: Callable[[Log], bool], timeout_s: float) -> Log:
         deadline = time.monotonic() + timeout_s
         while True:
             assert self.process.poll() is None, self.last_words()
-            log = self.log()
-            if holds(log):
+            log = self._log_if_up()
+            if log is not None and holds(log):
                 return log
             assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}; {self.last_words()}"
             time.sleep(1.0)

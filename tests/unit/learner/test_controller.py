@@ -154,15 +154,19 @@ async def test_fenced_learner_stops(world: World) -> None:
 
 async def test_consumed_groups_count_only_when_their_step_is_durable(world: World) -> None:
     seen: list[float] = []
-    update = world.update
+    update, save = world.update, world.save
 
     def looking(batch: Batch) -> dict[str, float]:
         seen.append(world.controller.gauges()["groups_consumed"])
         return update(batch)
 
-    world.update = looking  # type: ignore[method-assign]
+    def looking_again(folder: Path) -> None:
+        seen.append(world.controller.gauges()["groups_consumed"])
+        save(folder)
+
+    world.update, world.save = looking, looking_again  # type: ignore[method-assign]
     await world.live(polls=2)
-    assert seen == [0, 1]
+    assert seen == [0, 0, 1, 1]
 
 
 async def test_control_experiment_is_marked_in_every_step(tmp_path: Path) -> None:
