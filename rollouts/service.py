@@ -130,7 +130,7 @@ async def _parts(
             teller,
             proxy_url=settings.proxy_url,
             secret=secret,
-            harnesses=settings.state_dir.resolve() / "harnesses",
+            harnesses=settings.harnesses.resolve(),
         )
         launcher = Launcher(settings, attempts, runtime, ledger, gate, teller, calls, metrics)
         await calls.start()

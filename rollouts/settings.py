@@ -14,7 +14,9 @@ class LauncherSettings(ServiceSettings):
     port: int = Field(default=8702, ge=0, le=65535)
     """Port of `/livez`, `/readyz` and `/metrics`; 0 takes any free one."""
     state_dir: Path = Path(".forgestream")
-    """Holds `rollouts/` (one folder an attempt) and `harnesses/` (installed packs). One launcher a folder."""
+    """Holds `rollouts/`, one folder an attempt. One launcher a folder."""
+    harnesses: Path = Path(".forgestream/harnesses")
+    """Where harness packs are installed; launchers may share it."""
     proxy_url: str = "http://127.0.0.1:8700"
     """The proxy as a harness reaches it."""
     max_running: int = Field(default=16, ge=1)

@@ -1,6 +1,5 @@
 """The state folder of a demo: fresh for each one, and the only thing that is ever removed."""
 
-import os
 import shutil
 from pathlib import Path
 
@@ -11,8 +10,8 @@ from deploy.local.statefile import hold_state
 _SIGN = "made-by-forgestream-demo"
 
 
-def fresh_folder(folder: Path, shared: Path) -> None:
-    """Make the folder empty, but for what an install shares with it: `harnesses/`, so that packs are fetched once.
+def fresh_folder(folder: Path) -> None:
+    """Make the folder empty.
 
     Raises:
         AlreadyRunning: a demo runs there.
@@ -27,10 +26,6 @@ def fresh_folder(folder: Path, shared: Path) -> None:
                 _empty(folder)
         folder.mkdir(parents=True, exist_ok=True)
         (folder / _SIGN).touch()
-        (shared / "harnesses").mkdir(parents=True, exist_ok=True)
-        link = folder / "harnesses"
-        if not link.is_symlink():
-            link.symlink_to(os.path.relpath(shared / "harnesses", folder))
     except OSError as error:
         raise DeployError(f"{folder} cannot be made fresh: {error}") from error
 

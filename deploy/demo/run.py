@@ -45,10 +45,9 @@ async def run_demo(configuration: Configuration, plan: DemoPlan, teller: Teller)
         ForgestreamError: it could not be run to its end.
     """
     began = time.monotonic()
-    base = configuration.settings.state
-    folder = base / "demo"
+    folder = configuration.settings.state / "demo"
     model = model_folder(plan.model).resolve()
-    fresh_folder(folder, base)
+    fresh_folder(folder)
     own = configuration.set(f"state={folder}", *plan.assignments(model))
     stack = Stack(plan_stack(own, UpOptions(free_ports=True)), teller.service_event)
     with stop_signals(end_hard(stack)) as stopping:

@@ -18,7 +18,6 @@ INSTALLED = Path(__file__).parents[3] / ".forgestream/harnesses"
 @pytest.mark.slow
 async def test_pi_works_in_its_workspace_answers_and_meets_its_limit(kafka: KafkaSettings, tmp_path: Path) -> None:
     await PiPack().install(INSTALLED)
-    (tmp_path / "harnesses").symlink_to(INSTALLED)
     plain = json.dumps({"tools": [], "system": "Answer."})
     tasks = [
         exact_task("plain", "yes", group_size=1, harness=Harness(name="pi", options=plain)),
@@ -36,7 +35,7 @@ async def test_pi_works_in_its_workspace_answers_and_meets_its_limit(kafka: Kafk
             return Reply("yes\n")
         return Reply("done") if messages[-1]["role"] == "tool" else Reply("I run it.", bash="echo hello > out.txt")
 
-    async with standin_proxy(kafka, SECRET, script) as proxy, launcher(kafka, tmp_path, proxy.url):
+    async with standin_proxy(kafka, SECRET, script) as proxy, launcher(kafka, tmp_path, proxy.url, harnesses=INSTALLED):
         await produce(kafka, tasks)
         events = await finished(kafka, tasks, timeout_s=120)
     found = {told[-1].task_id: told[-1] for told in events.values()}

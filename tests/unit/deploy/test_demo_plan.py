@@ -96,14 +96,14 @@ def test_letters_are_valid_tasks_with_lower_case_answers(tmp_path):
 
 def test_a_demo_folder_is_emptied_and_nothing_else(tmp_path):
     folder = tmp_path / "demo"
-    fresh_folder(folder, tmp_path)
+    fresh_folder(folder)
     (folder / "archive").mkdir()
     (folder / "secret").write_text("old")
-    (tmp_path / "harnesses" / "pi").mkdir()
-    fresh_folder(folder, tmp_path)
+    (tmp_path / "models").mkdir()
+    fresh_folder(folder)
     assert not (folder / "archive").exists()
     assert not (folder / "secret").exists()
-    assert (folder / "harnesses" / "pi").is_dir()
+    assert (tmp_path / "models").is_dir()
 
 
 def test_a_folder_that_no_demo_made_is_left_alone(tmp_path):
@@ -111,12 +111,12 @@ def test_a_folder_that_no_demo_made_is_left_alone(tmp_path):
     folder.mkdir()
     (folder / "thesis.tex").write_text("years of work")
     with pytest.raises(DeployError, match="was not made by a demo"):
-        fresh_folder(folder, tmp_path)
+        fresh_folder(folder)
     assert (folder / "thesis.tex").exists()
     link = tmp_path / "link"
     link.symlink_to(tmp_path)
     with pytest.raises(DeployError, match="was not made by a demo"):
-        fresh_folder(link, tmp_path)
+        fresh_folder(link)
 
 
 def test_a_summary_of_runs_fails_with_its_worst():
