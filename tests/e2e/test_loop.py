@@ -54,8 +54,17 @@ def assert_loop_closed(log: Log, state: Path, *, steps: int) -> None:
     assert faults(log) == []
     assert len(log.rows["steps"]) >= steps
     assert checkpoint_faults(log, newest_checkpoint(state)) == []
+    assert_engine_and_trainer_agree(log)
     versions = {c["policy_version_max"] for c in log.values("completions") if c["status"] == "delivered"}
     assert len(versions) >= 2, f"no rollout carries a new version: {versions}"
+
+
+def assert_engine_and_trainer_agree(log: Log) -> None:
+    """On tokens of version 0 the engine and veRL's model hold the same weights: δ is rounding, nothing else."""
+    first = log.values("steps")[0]["metrics"]
+    assert first["staleness_max"] == 0
+    assert first["delta_mean"] < 1e-4
+    assert first["delta_max"] < 1e-3
 
 
 @pytest.mark.slow
