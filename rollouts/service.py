@@ -109,6 +109,7 @@ async def _parts(
     """Everything started, in the order in which it must be, and stopped in the reverse one."""
     runtime = LocalRuntime(
         settings.state_dir,
+        settings.harnesses,
         LocalLimits(settings.output_limit_bytes, settings.workspace_limit_bytes, settings.kill_grace_s),
     )
     gym = GymWorker(env=runtime.mark)

@@ -38,12 +38,12 @@ class LocalLimits:
 
 
 class LocalRuntime:
-    """Runs harnesses and verifier scripts as local processes below `state`/rollouts."""
+    """Runs harnesses and verifier scripts as local processes below `state`/rollouts; packs lie in `harnesses`."""
 
-    def __init__(self, state: Path, limits: LocalLimits) -> None:
+    def __init__(self, state: Path, harnesses: Path, limits: LocalLimits) -> None:
         state = state.resolve()
         self._rollouts = state / "rollouts"
-        self._harnesses = state / "harnesses"
+        self._harnesses = harnesses.resolve()
         self._limits = limits
         self._mark = folders.state_mark(state)
         self._spawner = Spawner(own_python() | self.mark)

@@ -21,7 +21,7 @@ LIMITS = LocalLimits(output_bytes=1_000_000, workspace_bytes=50_000_000, kill_gr
 
 @pytest.fixture
 async def runtime(tmp_path: Path) -> AsyncIterator[LocalRuntime]:
-    runtime = LocalRuntime(tmp_path, LIMITS)
+    runtime = LocalRuntime(tmp_path, tmp_path / "harnesses", LIMITS)
     await runtime.start()
     yield runtime
     await runtime.close()
@@ -125,7 +125,7 @@ async def test_a_killed_template_is_replaced(runtime: LocalRuntime) -> None:
 
 
 async def test_leftovers_of_a_dead_launcher_are_ended_before_anything_starts(tmp_path: Path) -> None:
-    runtime = LocalRuntime(tmp_path, LIMITS)
+    runtime = LocalRuntime(tmp_path, tmp_path / "harnesses", LIMITS)
     left = subprocess.Popen(["/bin/sleep", "302"], env={**runtime.mark}, start_new_session=True)
     other = subprocess.Popen(["/bin/sleep", "303"], env={"FORGESTREAM_RUNTIME": "another"}, start_new_session=True)
     try:

@@ -37,6 +37,7 @@ def ids_of(folder: Path, text: str) -> list[int]:
 @pytest.mark.parametrize("template", [PLAIN, HERMES])
 def test_a_whole_prompt_equals_what_transformers_renders(template, messages, tmp_path):
     import transformers  # some seconds, and only here
+
     folder = make_model_folder(tmp_path, template)
     theirs = transformers.PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"), eos_token="<|im_end|>")
     plain = [{"role": m.role, "content": m.content} for m in messages]
@@ -48,6 +49,7 @@ def test_a_whole_prompt_equals_what_transformers_renders(template, messages, tmp
 
 def test_tools_are_rendered_as_transformers_renders_them(hermes_folder, hermes):
     import transformers  # some seconds, and only here
+
     theirs = transformers.PreTrainedTokenizerFast(tokenizer_file=str(hermes_folder / "tokenizer.json"))
     calls = [{"id": "call1", "type": "function", "function": {"name": "read", "arguments": {"path": "a.txt"}}}]
     plain = [
