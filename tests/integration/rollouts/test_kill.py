@@ -28,7 +28,7 @@ TASKS = [exact_task(f"task{number}", "yes", group_size=4, evaluation=number % 2 
 
 @pytest.mark.parametrize(
     ("seed", "kills"),
-    [(1, 2), pytest.param(2, 3, marks=pytest.mark.slow)],
+    [(1, 2), pytest.param(2, 3, marks=pytest.mark.slow), pytest.param(3, 3, marks=pytest.mark.slow)],
 )
 async def test_sigkill_at_any_moment(kafka: KafkaSettings, tmp_path: Path, seed: int, kills: int) -> None:
     dice = random.Random(seed)
